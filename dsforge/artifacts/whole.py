@@ -47,6 +47,18 @@ def write_whole(
         raise
 
 
+def make_folder(folder: Path, hint: str, name: str = "") -> None:
+    """Make a folder, with those above it; `name` is what the message calls it.
+
+    Raises DsforgeError where that cannot be done.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"{name or folder} cannot be created: {error.strerror}"
+        raise DsforgeError(message, hint) from error
+
+
 def replaced(path: Path) -> os.stat_result | None:
     """The file that a new one would replace; none where there is none.
 

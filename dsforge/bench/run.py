@@ -19,6 +19,7 @@ from pathlib import Path
 from dsforge import process
 from dsforge.artifacts.anchored import anchored
 from dsforge.artifacts.owner import check_owner
+from dsforge.artifacts.whole import make_folder
 from dsforge.artifacts.writing import PRIVATE
 from dsforge.bench.matrix import ON_TORCH, SPLIT, Cell, priced
 from dsforge.bench.report import Outcome
@@ -38,6 +39,7 @@ from dsforge.render.torch import torch_settings
 SCRIPT = "launch/deepspeed.sh"
 COPIED = ("hostfile", ".deepspeed_env", SCRIPT)
 OUTPUT = "output"
+OTHER = "choose another --out"
 MAX_BYTES = 16 << 20  # of a file that is copied
 GRACE_S = "3"  # less than `process.end_group` waits
 LOG = "log.txt"
@@ -103,14 +105,14 @@ def prepare_cell(bench: Bench, cell: Cell) -> Path:
     """The folder of a cell, fresh, with every file that its launch needs."""
     folder = bench.out / cell.name
     if folder.is_symlink() or (folder.exists() and not (folder / "train.yaml").exists()):
-        raise DsforgeError(f"{folder} is not a run of `dsforge bench`", "choose another --out")
+        raise DsforgeError(f"{folder} is not a run of `dsforge bench`", OTHER)
     if folder.exists():
         with anchored(folder) as anchor:
             check_owner(anchor.descriptor, folder)
     shutil.rmtree(folder, ignore_errors=True)
     planned = cell.variant in SPLIT  # `gen` writes no config of it
     for name in (*COPIED, *(() if planned else (cell.config,))):
-        _make((folder / name).parent)
+        make_folder((folder / name).parent, OTHER)
         _copy(bench.run / name, folder / name)
     if planned:
         (folder / cell.config).parent.mkdir(exist_ok=True)
@@ -119,15 +121,6 @@ def prepare_cell(bench: Bench, cell: Cell) -> Path:
     text = json.dumps(cell_job(bench, cell).model_dump(mode="json"), indent=2, ensure_ascii=False)
     (folder / "train.yaml").write_text(text + "\n", encoding="utf-8")  # JSON is YAML
     return folder
-
-
-def _make(folder: Path) -> None:
-    """A folder, with those above it. Raises DsforgeError."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        message = f"{folder} cannot be created: {error.strerror}"
-        raise DsforgeError(message, "choose another --out") from error
 
 
 def _copy(source: Path, target: Path) -> None:

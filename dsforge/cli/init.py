@@ -67,6 +67,7 @@ def init(
     asks for what is not given; elsewhere --model and --data are required.
     """
     from dsforge.api.starting import first_spec, methods, with_method
+    from dsforge.artifacts.whole import make_folder
     from dsforge.cli.show import note, save
 
     asks = sys.stdin is not None and sys.stdin.isatty() and not yes
@@ -80,19 +81,11 @@ def init(
     choices = methods(spec)
     _show_methods(choices)
     spec = with_method(spec, _chosen(choices, method, asks=asks))
-    _make(folder)
+    make_folder(folder, OTHER)
     save(folder / CLUSTER, _yaml(machine))
     save(folder / SPEC, HEAD + _yaml(_seen_from(folder, spec)))
     note(f"wrote {folder / SPEC} and {folder / CLUSTER}\n")
     _generate(folder, force=force)
-
-
-def _make(folder: Path) -> None:
-    """The folder, with those above it. Raises DsforgeError."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DsforgeError(f"{folder} cannot be created: {error.strerror}", OTHER) from error
 
 
 def _check_free(folder: Path, *, force: bool) -> None:

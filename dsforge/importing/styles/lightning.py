@@ -55,9 +55,7 @@ def read(work: Work, settings: Settings) -> None:
         inner = block.below("trainer").joined(block.without(*_outside(block, "strategy")))
     elif settings.has_block("trainer"):
         inner = settings.below("trainer")
-    total = settings.find(
-        "train.global_batch_size"
-    )  # of Hydra, from which the steps are worked out
+    total = settings.find("train.global_batch_size")  # of Hydra, which works out the steps of it
     say_trainer(work, inner)
     work.draft.whole("micro_batch_size", settings.find(*_BATCH))
     work.draft.whole("global_batch_size", total)

@@ -25,6 +25,7 @@ from threading import Event, Thread
 
 from pydantic import BaseModel, Field, ValidationError
 
+from dsforge.artifacts.whole import make_folder
 from dsforge.errors import DsforgeError
 from dsforge.specs import FROZEN
 from dsforge.train.parallel.ranks import Place, restarts
@@ -103,13 +104,7 @@ def held(output: Path, place: Place, say: Say, on_leaving: Callable[..., None]) 
         yield
         return
     is_new = not output.exists()
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DsforgeError(
-            f"the output folder {output} cannot be created: {error.strerror}",
-            "choose another with `--output`",
-        ) from error
+    make_folder(output, "choose another with `--output`", f"the output folder {output}")
     lock = _taken(output, say, on_leaving)
     try:
         yield
